@@ -7,7 +7,7 @@ mod marked;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused};
+use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused, expect_next};
 
 use crate::block::Block;
 use crate::config::RAM_BLOCKS_LEAST;
@@ -264,7 +264,7 @@ impl Memory {
         let results = {
             let pinned = self.keeper.pin();
             let mut contents = Vec::new();
-            pinned.read_runs(reads.clone(), |read, pages| {
+            pinned.read_runs(reads.clone(), expect_next, |read, pages| {
                 contents.clear();
                 contents.extend(pages.iter().map(|page| page.bytes()));
                 with(read, &contents)

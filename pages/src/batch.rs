@@ -66,15 +66,16 @@ impl Front {
 
 impl Pinned<'_> {
     /// Reads runs of blocks, many at once: `with` is told which run it is, and given its pages, if all of them are there and whole. The first page
-    /// of each is on its way to the processor by then, since the one before it had its turn.
+    /// of each was asked for by `expect` then ([`expect_next`], or [`expect_first`](crate::expect_first)), when the one before it had its turn.
     pub fn read_runs<'p, T>(
         &'p self,
         runs: impl Iterator<Item = Range<u64>> + Clone,
+        expect: impl Fn(&[u8]),
         mut with: impl FnMut(usize, &[Page<'p>]) -> T,
     ) -> Vec<Option<T>> {
         let blocks: Vec<Block> = runs.clone().flatten().map(Block).collect();
         let found: Vec<Option<Page>> = self.find_all(&blocks).collect();
-        let expect = |pages: &[Option<Page>]| pages.first().copied().flatten().iter().for_each(|page| expect_next(page.bytes()));
+        let expect = |pages: &[Option<Page>]| pages.first().copied().flatten().iter().for_each(|page| expect(page.bytes()));
         expect(&found);
         let (mut rest, mut pages) = (&found[..], Vec::new());
         let read = |(number, run): (usize, Range<u64>)| {

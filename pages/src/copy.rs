@@ -10,8 +10,8 @@ use crate::sync::{LINE_BYTES, prefetch_for_later};
 
 /// So much at once of what is copied next, at most.
 const PAGE_BYTES: usize = 4_096;
-/// So much of a page that is copied alone by wide moves. With none it is now faster, now slower (it seems, when somebody else is on the same core),
-/// with more slower.
+/// So much of a page that is copied alone by wide moves, or later by somebody else. Alone, with none it is now faster, now slower (it seems, when
+/// somebody else is on the same core), with more slower.
 const FIRST_BYTES: usize = 8 * LINE_BYTES;
 
 /// Copies `from`, which was expected, and expects `next`.
@@ -56,6 +56,14 @@ pub fn expect_next(bytes: &[u8]) {
         Some(page) => ask(page),
         None => ask(bytes),
     }
+}
+
+/// Asks for the first lines of what somebody else copies soon, in order: the rest comes ahead of them by itself. (Of pages that the kernel sends
+/// with others, 32 requests at once, on a Xeon with 260 MiB of last level: a request took 1.7 to 1.95 us of processor with 4, 8 or 16 lines, 1.9 to
+/// 2.0 with none, 1.95 to 2.2 with all 64.)
+#[inline(always)]
+pub fn expect_first(bytes: &[u8]) {
+    ask(&bytes[..bytes.len().min(FIRST_BYTES)]);
 }
 
 #[inline(always)]

@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 pub use atoms::Atoms;
 pub use batch::Read;
-pub use copy::{copy, expect_next};
+pub use copy::{copy, expect_first, expect_next};
 pub use front::{Counts, Front, Page, Pinned};
 pub use keeper::{Dirty, Group, Hold, Keeper, Refused};
 pub use lease::Lease;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate_engine::block::Span;
 use tidegate_engine::payload::{Lessor, Pieces};
-use tidegate_pages::{Lease, Page, Pages};
+use tidegate_pages::{Lease, Page, Pages, expect_first};
 
 use super::run::{Leased, Run};
 
@@ -48,7 +48,7 @@ impl Lessor<Run> for PageLessor {
         // SAFETY: a page of the pool, and found by the look below: it stays what it is until the next look, and until the lease ends. Neither happens
         // before the slab is free.
         let answer = |_: usize, pages: &[Page]| pages.iter().map(|page| unsafe { slab.run(page.bytes()) }).collect();
-        Some(self.lease.look().read_runs(runs, answer))
+        Some(self.lease.look().read_runs(runs, expect_first, answer))
     }
 
     fn end(&mut self) {

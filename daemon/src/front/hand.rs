@@ -17,7 +17,7 @@ use tidegate_engine::block::Span;
 use tidegate_engine::payload::{Lessor, Pieces};
 use tidegate_engine::request::{Command, Outcome, Reply, Request};
 use tidegate_engine::time::{Duration, Instant};
-use tidegate_pages::{Block, Front as Reader, Page, Write};
+use tidegate_pages::{Block, Front as Reader, Page, Write, expect_next};
 
 use super::crew::Shared;
 use super::crossing::{Asked, Near};
@@ -372,7 +372,7 @@ fn from_memory(pages: &mut Reader, lessor: Option<&mut PageLessor>, requests: &[
         [Run::copied(pages.iter().map(|page| page.bytes()), span.start % block_atoms, span.atoms)].into()
     };
     let leased = lessor.and_then(|lessor| lessor.lease(&spans));
-    let contents = leased.unwrap_or_else(|| pages.pin().read_runs(runs.clone(), copy));
+    let contents = leased.unwrap_or_else(|| pages.pin().read_runs(runs.clone(), expect_next, copy));
     let blocks = runs.clone().flatten().count();
     let hits: Vec<Block> = runs.zip(&contents).filter(|(_, contents)| contents.is_some()).flat_map(|(run, _)| run).map(Block).collect();
     pages.note(&hits, (blocks - hits.len()) as u64);

@@ -4,6 +4,7 @@
 mod extent;
 mod load;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -29,6 +30,7 @@ pub struct Index {
     dirty: BTreeMap<u64, [u16; REGION_SETS]>,
     /// Extents that all arrays have room for.
     capacity: u64,
+    finger: Finger,
 }
 
 impl Index {
@@ -58,7 +60,7 @@ impl Index {
         let region = block.0 >> self.shape.region_bits();
         let extents = self.regions.get(&region)?;
         let at = (block.0 - (region << self.shape.region_bits())) as u32;
-        let extent = extents.get(first_beyond(extents, at, self.shape)).filter(|extent| extent.first() <= at)?;
+        let extent = extents.get(self.finger.first_beyond(extents, block, at, self.shape)).filter(|extent| extent.first() <= at)?;
         Some(self.shape.slot(extent.slot() + u64::from(at - extent.first())))
     }
 
@@ -79,7 +81,7 @@ impl Index {
                 }
             };
             if let Some(extents) = self.regions.get(&region) {
-                let first = first_beyond(extents, start, self.shape);
+                let first = self.finger.first_beyond(extents, Block(base + u64::from(start)), start, self.shape);
                 for extent in extents[first..].iter().take_while(|extent| extent.first() < end).map(|extent| extent.clip(start, end)) {
                     gap(at, extent.first(), runs);
                     runs.push(self.run(base, extent));
@@ -107,7 +109,8 @@ impl Index {
                 continue;
             }
             let extents = self.regions.entry(region).or_default();
-            let low = first_beyond(extents, start, shape);
+            let found = self.finger.forget().filter(|&(last, _)| last.0 == base + u64::from(start));
+            let low = found.map_or_else(|| first_beyond(extents, start, shape), |(_, place)| place);
             let high = low + extents[low..].iter().take_while(|extent| extent.first() < end).count();
             let overlapped = &extents[low..high];
             displaced.extend(overlapped.iter().map(|extent| extent.clip(start, end)).map(|cut| Run {
@@ -185,6 +188,29 @@ struct Piece {
     base: u64,
     start: u32,
     end: u32,
+}
+
+/// The block that was looked for last, and its place in the array: mostly it is looked for again, when what was read of it is kept, and when it is
+/// mapped. Whatever changes an array has it forgotten.
+#[derive(Default)]
+struct Finger(Cell<Option<(Block, usize)>>);
+
+impl Finger {
+    /// [`first_beyond`] for the start of `block`, which is `at` in its region.
+    #[inline]
+    fn first_beyond(&self, extents: &[Extent], block: Block, at: u32, shape: Shape) -> usize {
+        if let Some((_, place)) = self.0.get().filter(|&(last, _)| last == block) {
+            return place;
+        }
+        let place = first_beyond(extents, at, shape);
+        self.0.set(Some((block, place)));
+        place
+    }
+
+    /// An array changes. Returns what was known until then.
+    fn forget(&self) -> Option<(Block, usize)> {
+        self.0.take()
+    }
 }
 
 /// The first extent that ends behind `at`: the last one that begins there or before, if it does, else the next.
@@ -319,7 +345,14 @@ mod tests {
                 .collect();
             runs.sort_by_key(|run| (run.block(), run.blocks()));
             let mut loading = Loading::default();
-            runs.chunks(piece).for_each(|piece| loaded.load(piece, &mut loading));
+            // What is looked for on both sides of a load is found where it is then.
+            let mut found = Vec::new();
+            for piece in runs.chunks(piece) {
+                let looked = piece[piece.len() - 1].block();
+                loaded.get(looked);
+                loaded.load(piece, &mut loading);
+                found.extend(loaded.get(looked).map(|slot| (looked, slot)));
+            }
             let refused = loading.take_refused();
             loaded.finish_load(loading);
             let mut expected_refused = Vec::new();
@@ -332,6 +365,9 @@ mod tests {
                 expected.add_dirty(run.block(), i64::from(run.dirty()));
             }
             prop_assert_eq!(refused, expected_refused);
+            for (looked, slot) in found {
+                prop_assert_eq!(expected.get(looked), Some(slot));
+            }
             prop_assert_eq!(&loaded.dirty, &expected.dirty);
             for block in 0..256 {
                 prop_assert_eq!(loaded.get(Block(block)), expected.get(Block(block)));
@@ -340,10 +376,20 @@ mod tests {
 
         /// Against the naive thing: a map from block to slot.
         #[test]
-        fn the_index_is_a_map(steps in prop::collection::vec((0u64..200, 1u64..40, 0u32..6, 0u32..24, prop::bool::ANY), 1..60)) {
+        fn the_index_is_a_map(
+            steps in prop::collection::vec((0u64..200, 1u64..40, 0u32..6, 0u32..24, prop::bool::ANY, 0u64..60, prop::bool::ANY), 1..60),
+        ) {
             let mut index = Index::new(64);
             let mut naive: BTreeMap<u64, Slot> = BTreeMap::new();
-            for (block, blocks, set, slot, remove) in steps {
+            for (block, blocks, set, slot, remove, beyond, alone) in steps {
+                // What was looked for last, it or something near it, is found where it is then.
+                let looked = Block(block + beyond);
+                let look = |index: &Index| {
+                    let mut runs = Vec::new();
+                    index.lookup(looked, if alone { 1 } else { 2 }, &mut runs);
+                    runs[0].slot
+                };
+                look(&index);
                 let target = (!remove).then_some(Slot { set, slot });
                 let mut displaced = Vec::new();
                 index.replace(Block(block), blocks, target, &mut displaced);
@@ -363,6 +409,7 @@ mod tests {
                     }))
                     .collect();
                 prop_assert_eq!(got, expected);
+                prop_assert_eq!(look(&index), naive.get(&looked.0).copied());
                 let mut runs = Vec::new();
                 (0..256).for_each(|block| index.lookup(Block(block), 1, &mut runs));
                 prop_assert!(runs.iter().all(|run| run.blocks == 1 && run.slot == naive.get(&run.block.0).copied()));

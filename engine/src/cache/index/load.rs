@@ -304,6 +304,7 @@ impl Index {
     /// Maps runs in ascending order, none across the border of an origin set; a next piece of them lies behind. A run of which a block is
     /// mapped already is left out and noted.
     pub fn load(&mut self, sorted: &[Mapping], loading: &mut Loading) {
+        self.finger.forget();
         let bits = self.shape.region_bits();
         let mut rest = sorted;
         while let Some(first) = rest.first() {
