@@ -60,7 +60,7 @@ impl Index {
         let region = block.0 >> self.shape.region_bits();
         let extents = self.regions.get(&region)?;
         let at = (block.0 - (region << self.shape.region_bits())) as u32;
-        let extent = extents.get(self.finger.first_beyond(extents, block, at, self.shape)).filter(|extent| extent.first() <= at)?;
+        let extent = extents.get(self.finger.first_beyond(extents, block, self.shape)).filter(|extent| extent.first() <= at)?;
         Some(self.shape.slot(extent.slot() + u64::from(at - extent.first())))
     }
 
@@ -81,7 +81,7 @@ impl Index {
                 }
             };
             if let Some(extents) = self.regions.get(&region) {
-                let first = self.finger.first_beyond(extents, Block(base + u64::from(start)), start, self.shape);
+                let first = self.finger.first_beyond(extents, Block(base + u64::from(start)), self.shape);
                 for extent in extents[first..].iter().take_while(|extent| extent.first() < end).map(|extent| extent.clip(start, end)) {
                     gap(at, extent.first(), runs);
                     runs.push(self.run(base, extent));
@@ -109,8 +109,8 @@ impl Index {
                 continue;
             }
             let extents = self.regions.entry(region).or_default();
-            let found = self.finger.forget().filter(|&(last, _)| last.0 == base + u64::from(start));
-            let low = found.map_or_else(|| first_beyond(extents, start, shape), |(_, place)| place);
+            let low = self.finger.place_of(extents, Block(base + u64::from(start)), shape);
+            self.finger.forget();
             let high = low + extents[low..].iter().take_while(|extent| extent.first() < end).count();
             let overlapped = &extents[low..high];
             displaced.extend(overlapped.iter().map(|extent| extent.clip(start, end)).map(|cut| Run {
@@ -196,20 +196,29 @@ struct Piece {
 struct Finger(Cell<Option<(Block, usize)>>);
 
 impl Finger {
-    /// [`first_beyond`] for the start of `block`, which is `at` in its region.
+    /// [`first_beyond`] of where `block` is in its region, to be remembered.
     #[inline]
-    fn first_beyond(&self, extents: &[Extent], block: Block, at: u32, shape: Shape) -> usize {
-        if let Some((_, place)) = self.0.get().filter(|&(last, _)| last == block) {
-            return place;
-        }
-        let place = first_beyond(extents, at, shape);
+    fn first_beyond(&self, extents: &[Extent], block: Block, shape: Shape) -> usize {
+        let place = self.place_of(extents, block, shape);
         self.0.set(Some((block, place)));
         place
     }
 
-    /// An array changes. Returns what was known until then.
-    fn forget(&self) -> Option<(Block, usize)> {
-        self.0.take()
+    /// The same, for who changes the array.
+    #[inline]
+    fn place_of(&self, extents: &[Extent], block: Block, shape: Shape) -> usize {
+        let search = || first_beyond(extents, (block.0 & ((1 << shape.region_bits()) - 1)) as u32, shape);
+        match self.0.get() {
+            Some((last, place)) if last == block => {
+                debug_assert_eq!(place, search(), "an array was changed, and the place of {block:?} not forgotten");
+                place
+            }
+            _ => search(),
+        }
+    }
+
+    fn forget(&self) {
+        self.0.set(None);
     }
 }
 
