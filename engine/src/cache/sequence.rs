@@ -128,3 +128,54 @@ impl Sequences {
         self.by_age.push(place);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MOST: usize = 5;
+
+    fn starts() -> impl Strategy<Value = u64> {
+        // Near the start of a volume, near one another, and anywhere.
+        prop_oneof![0..NEAR, 0..40 * NEAR, 0..1u64 << 54]
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_belongs_to_the_nearest_sequence(requests in prop::collection::vec((starts(), 1..3 * NEAR), 1..200)) {
+            let mut sequences = Sequences::new(MOST);
+            // Each with where it ended, the one first which has not grown for longest; and the order of their coming.
+            let mut known: Vec<(u64, u64)> = Vec::new();
+            let mut places: Vec<u64> = Vec::new();
+            for (request, (start, atoms)) in (1..).zip(requests) {
+                let span = Span::new(start, atoms);
+                let reach = NEAR.max(NEAR_REQUESTS * atoms);
+                let nearest = places.iter().filter_map(|&number| {
+                    let &(_, end) = known.iter().find(|&&(known, _)| known == number).expect("it is known");
+                    Some((end.abs_diff(start), number)).filter(|&(distance, _)| distance <= reach)
+                });
+                let nearest = nearest.min_by_key(|&(distance, _)| distance).map(|(_, number)| number);
+                let noted = sequences.note(span);
+                prop_assert_eq!(noted.map(|sequence| sequence.number), nearest);
+                match nearest {
+                    Some(number) => {
+                        let age = known.iter().position(|&(known, _)| known == number).expect("it is known");
+                        let (_, end) = known.remove(age);
+                        known.push((number, end.max(span.end())));
+                        prop_assert_eq!(noted.expect("it goes on").end(), end.max(span.end()));
+                    }
+                    None if known.len() == MOST => {
+                        let (oldest, _) = known.remove(0);
+                        *places.iter_mut().find(|place| **place == oldest).expect("it has a place") = request;
+                        known.push((request, span.end()));
+                    }
+                    None => {
+                        places.push(request);
+                        known.push((request, span.end()));
+                    }
+                }
+            }
+        }
+    }
+}
