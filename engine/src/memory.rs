@@ -7,6 +7,7 @@ mod marked;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tidegate_pages::{Atoms, Block as Key, Config, Dirty, Hold, Keeper, Page, Pages, Refused, expect_next};
 
 use crate::block::Block;
@@ -17,6 +18,9 @@ use crate::probe::MemoryUse;
 use crate::what_if::WhatIf;
 
 use marked::Marked;
+
+/// Reads of a block that mostly come at once, at most: what is noted of so many takes no memory of its own.
+pub const TOGETHER: usize = 32;
 
 /// The pages of one volume, and which of them stay.
 pub struct Memory {
@@ -276,7 +280,7 @@ impl Memory {
 
     /// These blocks have been read, by somebody else.
     pub fn touch_all(&mut self, blocks: impl Iterator<Item = u64>) {
-        self.policy.touch_all(&blocks.collect::<Vec<u64>>());
+        self.policy.touch_all(&blocks.collect::<SmallVec<[u64; TOGETHER]>>());
     }
 
     /// Keeps what was read of a block.

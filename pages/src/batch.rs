@@ -73,7 +73,8 @@ impl Pinned<'_> {
         expect: impl Fn(&[u8]),
         mut with: impl FnMut(usize, &[Page<'p>]) -> T,
     ) -> Vec<Option<T>> {
-        let blocks: Vec<Block> = runs.clone().flatten().map(Block).collect();
+        let mut blocks = Vec::with_capacity(runs.clone().map(|run| (run.end - run.start) as usize).sum());
+        blocks.extend(runs.clone().flatten().map(Block));
         let found: Vec<Option<Page>> = self.find_all(&blocks).collect();
         let expect = |pages: &[Option<Page>]| pages.first().copied().flatten().iter().for_each(|page| expect(page.bytes()));
         expect(&found);

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use tidegate_engine::Mode;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS};
 use tidegate_engine::cache::format::{Geometry, Superblock};
+use tidegate_engine::fault_point::FaultPoint;
 use tidegate_engine::op::Zone;
-use tidegate_engine::probe::Health;
+use tidegate_engine::probe::{Health, Scrub};
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
@@ -14,6 +15,8 @@ use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::{Crash, Noted};
+
+use crate::fault_points::sealed;
 
 const BLOCK_BYTES: u64 = 8 * ATOM_BYTES;
 
@@ -127,6 +130,46 @@ fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
     let cache = scenario.simulation.scene.cache.visible();
     let intact = (0..2).filter(|&copy| Superblock::decode(&cache.page_bytes(geometry.superblock(copy).start), copy).is_ok());
     assert_eq!(intact.count(), 2);
+}
+
+/// Else nothing on the SSD would tell what the set holds, and the next start would refuse.
+#[test]
+fn a_set_of_which_neither_header_can_be_written_again_is_told_by_the_journal() {
+    // Both copies are bad in each pass; which of them cannot be written either.
+    for passes in [&[[true, false], [false, true]][..], &[[true, true]]] {
+        let mut scenario = scrubbed();
+        let data: Vec<Stamps> = (0..40).map(|block| scenario.write(block)).collect();
+        scenario.flush();
+        scenario.checkpoints(2, 40);
+        scenario.advance(Duration::from_secs(10));
+        let (geometry, set) = (scenario.geometry(), sealed(&mut scenario, true));
+        let before = scenario.snapshot().counters;
+        for fails in passes {
+            step_while(&mut scenario, |scrub| scrub.sets_done != Some(set));
+            for (zone, fails) in [Zone::Header, Zone::HeaderCopy].into_iter().zip(fails) {
+                // It cannot be read, and then not be written.
+                (0..=u8::from(*fails)).for_each(|_| scenario.fail_next(zone, Fault::Error));
+            }
+            scenario.rot(geometry.header(set).start + 1);
+            scenario.rot(geometry.header_copy(set).start + 1);
+            step_while(&mut scenario, |scrub| scrub.sets_done == Some(set));
+            scenario.advance(Duration::from_secs(1));
+        }
+        let counters = scenario.snapshot().counters;
+        assert_eq!(counters.cache_write_failures - before.cache_write_failures, 2);
+        assert_eq!(counters.checkpoints - before.checkpoints, u64::from(passes.len() == 1));
+        assert_eq!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable), passes.len() == 1);
+        scenario.power_cut(Survive::None);
+        for (block, data) in (0..).zip(&data) {
+            scenario.expect(block, data);
+        }
+    }
+}
+
+fn step_while(scenario: &mut Scenario, is_such: impl Fn(&Scrub) -> bool) {
+    while is_such(&scenario.snapshot().scrub) {
+        scenario.step();
+    }
 }
 
 /// The SSD has said that it was written. An older one is well by itself, and would be all there is when the other copy is lost.

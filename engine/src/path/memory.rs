@@ -9,12 +9,13 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tidegate_pages::Pages;
 
 use crate::Event;
 use crate::block::{ATOM_BYTES, Block, Slot, Span};
 use crate::config::Canary;
-use crate::memory::Memory;
+use crate::memory::{Memory, TOGETHER};
 use crate::payload::{Lessor, Payload, Pieces};
 use crate::probe::Phase;
 use crate::request::{Command, Outcome, Reply, Request};
@@ -90,7 +91,7 @@ impl<P: Payload> Engine<P> {
             Event::Arrived(Request { id, span, command: Command::Read }) => Some((*id, *span)),
             _ => None,
         };
-        let spans: Vec<Span> = events.iter().filter_map(read).map(|(_, span)| span).collect();
+        let spans: SmallVec<[Span; TOGETHER]> = events.iter().filter_map(read).map(|(_, span)| span).collect();
         let is_worth_it = match &spans[..] {
             [] => false,
             [alone] => events.len() == 1 && alone.atoms >= ALONE_ATOMS && self.lessor.is_some(),

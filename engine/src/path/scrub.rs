@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! Slots (of a set, some at a time) → Headers (both copies) → next set … → Superblocks → Maps → Journal → a pass has ended
-//!   clean, bad → dropped: the origin has it     one copy bad → written again from memory     bad → a checkpoint writes it anew, elsewhere
+//!   clean, bad → dropped: the origin has it     a copy bad → written again from memory       bad → a checkpoint writes it anew, elsewhere
 //!   dirty, bad → written anew if memory has the same; else counted, and reads of it are errors
+//!                                               both bad, neither can be → told by the journal
 //! ```
 //! One operation at a time and at a rate (`Config::scrub_rate`); while clients wait, at a quarter of it. The origin is never asked. What is not given
 //! is read again before it counts as bad. In doubt about metadata it pauses a second at most, whatever the rate: checkpoints wait.
@@ -132,6 +133,8 @@ pub(super) struct Scrubber {
     repairs: VecDeque<(u32, bool)>,
     /// A flush that a repair waits for, before the other copy is touched.
     repaired_by: Option<u64>,
+    /// Copies of the header that was read last which are bad, and cannot be written either.
+    unrepaired: u8,
     /// Operations under way.
     running: Vec<Step>,
     /// When the next step is due.
@@ -148,6 +151,7 @@ impl Default for Scrubber {
             given: 0,
             repairs: VecDeque::new(),
             repaired_by: None,
+            unrepaired: 0,
             running: Vec::new(),
             due: Instant::ZERO,
             last_pass: None,
@@ -378,6 +382,7 @@ impl<P: Payload> Engine<P> {
             return;
         }
         let geometry = self.config.geometry;
+        self.scrubber.unrepaired = 0;
         self.sets.get_mut(set).pins += 2;
         self.read_to_scrub(Zone::Header, geometry.header(set), Step::Header { set, copy: false });
         self.read_to_scrub(Zone::HeaderCopy, geometry.header_copy(set), Step::Header { set, copy: true });
@@ -411,8 +416,15 @@ impl<P: Payload> Engine<P> {
                 self.counters.scrub_repaired_pages += 1;
                 self.scrubber.repaired_by = Some(self.flushes.want_after_now());
             }
-            // The next pass finds it again.
-            Err(_) => self.counters.cache_write_failures += 1,
+            // The next pass finds it again; but of a set that has none at all nothing on the SSD would tell.
+            Err(_) => {
+                self.counters.cache_write_failures += 1;
+                self.scrubber.unrepaired += 1;
+                if self.scrubber.unrepaired == 2 {
+                    self.give_up_header(set);
+                    self.repair_by_checkpoint(None);
+                }
+            }
         }
     }
 

@@ -181,6 +181,13 @@ impl<P: Payload> Engine<P> {
         };
     }
 
+    /// Of a set that had a header neither copy is good any more, and neither can be written: from the next checkpoint on the journal tells its slots.
+    pub(super) fn give_up_header(&mut self, set: u32) {
+        self.meet(FaultPoint::HeaderUnwritable);
+        let info = self.sets.get_mut(set);
+        (info.header, info.header_failures) = (HeaderState::Unwritable, HEADER_TRIES);
+    }
+
     /// A flush would free a set.
     pub(super) fn has_undurable_dying(&self) -> bool {
         self.sets.has_undurable_dying(self.journal.durable_group())

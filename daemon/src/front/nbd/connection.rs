@@ -42,8 +42,6 @@ const RECEIVE_BYTES_FIRST: usize = 96 << 10;
 const RECEIVE_BYTES_BEHIND: usize = 4 << 10;
 /// Bytes of one send: all replies of a turn if they are small, a quarter of one of 1 MiB.
 const SEND_BYTES: usize = 256 << 10;
-/// Behind a send of so much it is looked how much the client has not taken.
-const LOOK_BYTES: u64 = 32 << 10;
 /// Ticks (seconds) that a handshake may take.
 const HANDSHAKE_TICKS: u32 = 10;
 /// Ticks without a byte moving, in the middle of a request or of a reply, after which a client is given up.
@@ -416,9 +414,7 @@ impl Connection {
             Ok(got) => {
                 self.is_fresh = true;
                 self.account.received(got);
-                if self.account.is_taking() {
-                    self.look();
-                }
+                self.look_if_worth();
                 let direct = got.min(hole_bytes);
                 if let Phase::Transmission(transmission) = &mut self.phase {
                     transmission.fill(direct);
@@ -478,6 +474,12 @@ impl Connection {
         // It may be there again, and have written the same since: what nobody has seen until now is not done any more.
         if !self.waiting && std::mem::take(&mut self.has_waited) && self.stream().has_hung_up() {
             self.end();
+        }
+    }
+
+    fn look_if_worth(&mut self) {
+        if self.account.is_worth_a_look() {
+            self.look();
         }
     }
 
@@ -683,18 +685,17 @@ impl Connection {
     }
 
     fn send_some(&mut self) {
-        // Most turns have a few small replies for a client: a short list is faster to prepare.
+        // Most turns have a few replies for a client: a short list is faster to prepare.
         let result = match self.output.pieces() {
             0 => self.channel.flush().map(|()| 1),
             1..=16 => self.send_slices::<16>(),
+            17..=64 => self.send_slices::<64>(),
             _ => self.send_slices::<512>(),
         };
         match result {
             Ok(sent) => {
                 self.account.sent(sent);
-                if self.account.unseen() >= LOOK_BYTES {
-                    self.look();
-                }
+                self.look_if_worth();
             }
             Err(error) if is_temporary(&error) => self.is_full = true,
             Err(_) => self.phase = Phase::Dead,

@@ -27,6 +27,8 @@ pub const PURSE_BYTES: u64 = PAYLOAD_BYTES_MAX as u64 + (1 << 20);
 pub const PAYLOADS_BYTES: u64 = 8 << 20;
 /// All that is held on credit, and what is lent beyond the purse because it was, in bytes.
 pub const CREDIT_BYTES: u64 = 8 * PURSE_BYTES;
+/// So much counts as not taken until it is looked at, which is a system call.
+const LOOK_BYTES: u64 = 2 * SHARE_BYTES;
 /// While others wait for the purse, a loan has to move once in so many ticks (seconds).
 const TURNOVER_TICKS: u64 = 60;
 /// After so many ticks below that pace a client is given up.
@@ -140,9 +142,8 @@ pub struct Account {
     gone: [u64; 2],
     /// Received, and still here when it was looked at last.
     arrived: u64,
-    /// Sent, and not taken when that was looked at last; and sent since.
+    /// Sent, and not taken when that was looked at last; or sent since.
     untaken: u64,
-    unseen: u64,
     held: Held,
     /// It stands in the queue for one.
     queued: Option<Purpose>,
@@ -154,20 +155,20 @@ impl Account {
     pub fn sent(&mut self, bytes: usize) {
         self.moved[0] += bytes as u64;
         self.gone[0] += bytes as u64;
-        self.unseen += bytes as u64;
+        self.untaken += bytes as u64;
     }
 
     /// So much of what was sent has not been taken yet.
     pub fn look(&mut self, untaken: u64) {
-        (self.untaken, self.unseen) = (untaken, 0);
+        self.untaken = untaken;
     }
 
-    /// So much has been sent since that was looked at.
-    pub fn unseen(&self) -> u64 {
-        self.unseen
+    /// May it have taken so much since the last look that it is worth another one?
+    pub fn is_worth_a_look(&self) -> bool {
+        self.untaken >= LOOK_BYTES
     }
 
-    /// May more of it have been taken since the last look?
+    /// May more of what was sent have been taken since the last look?
     pub fn is_taking(&self) -> bool {
         self.untaken > 0
     }
@@ -250,6 +251,12 @@ impl Account {
 mod tests {
     use super::*;
 
+    /// It is sent so much, and takes it.
+    fn takes(client: &mut Account, bytes: u64) {
+        client.sent(bytes as usize);
+        client.look(0);
+    }
+
     #[test]
     fn who_moves_nothing_holds_its_share_and_what_the_purse_has() {
         let (mut loans, mut one, mut other) = (Loans::default(), Account::default(), Account::default());
@@ -320,7 +327,7 @@ mod tests {
     #[test]
     fn who_moves_much_needs_no_loan_until_it_stands_still() {
         let (mut loans, mut busy) = (Loans::default(), Account::default());
-        busy.sent(10 << 20);
+        takes(&mut busy, 10 << 20);
         busy.settle(10 << 20, 0, 0, &mut loans);
         assert_eq!(loans.free(), PURSE_BYTES);
         assert!(!busy.tick(true, true));
@@ -334,7 +341,10 @@ mod tests {
     #[test]
     fn what_the_socket_has_earns_nothing() {
         let mut client = Account::default();
-        client.sent(10 << 20);
+        client.sent(LOOK_BYTES as usize - 1);
+        assert!(client.is_taking() && !client.is_worth_a_look());
+        client.sent((10 << 20) - LOOK_BYTES as usize + 1);
+        assert!(!client.has_earned() && client.is_worth_a_look(), "it counts as not taken");
         client.look(10 << 20);
         assert!(!client.has_earned() && client.is_moving() && client.is_taking());
         client.look((10 << 20) - SHARE_BYTES);
@@ -379,7 +389,7 @@ mod tests {
         let mut all = 0;
         // One after the other earns much with what is done at once, asks for a large payload, and stands still with it.
         for (number, client) in (1..).zip(&mut clients) {
-            client.sent(2 * ASKED as usize);
+            takes(client, 2 * ASKED);
             client.settle(0, 0, 0, &mut loans);
             if ASKED <= client.limit(number, Purpose::Answer, &loans) {
                 client.settle(ASKED, 0, 0, &mut loans);
@@ -394,7 +404,7 @@ mod tests {
         assert!((CREDIT_BYTES..=CREDIT_BYTES + PURSE_BYTES).contains(&all), "{all}");
         // All of it is lent by now, and who works gets what comes back of what is beyond the purse.
         let mut busy = Account::default();
-        busy.sent(2 * ASKED as usize);
+        takes(&mut busy, 2 * ASKED);
         let before = busy.limit(99, Purpose::Answer, &loans);
         assert!(before < ASKED, "{before}");
         loans.take_returned();
@@ -409,14 +419,14 @@ mod tests {
         let all = PURSE_BYTES + CREDIT_BYTES;
         let each = all / 9;
         for client in &mut clients {
-            client.sent(all as usize);
+            takes(client, all);
             client.settle(SHARE_BYTES + each, 0, 0, &mut loans);
             (0..2).for_each(|_| _ = client.tick(true, false));
             client.settle(SHARE_BYTES + each, 0, 0, &mut loans);
             assert_eq!(client.loan(), each);
         }
         assert_eq!((loans.credit_room(), loans.free()), (all % 9, 0));
-        clients[4].sent(all as usize);
+        takes(&mut clients[4], all);
         clients[4].settle(SHARE_BYTES + each, 0, 0, &mut loans);
         assert_eq!((clients[4].loan(), clients[4].held.credit), (0, each));
         assert_eq!(loans.credit_room(), all % 9);
@@ -428,7 +438,7 @@ mod tests {
         idle.settle(32 << 20, 0, 0, &mut loans);
         assert!((0..100).all(|_| !idle.tick(true, false)), "nobody wants it");
         assert!((0..100).all(|_| !idle.tick(false, true)), "it waits for us");
-        idle.sent(1 << 20);
+        takes(&mut idle, 1 << 20);
         assert_eq!([0; 4].map(|_| idle.tick(true, true)), [false, false, false, true], "one tick at a good pace, then three without");
     }
 }
