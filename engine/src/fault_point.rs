@@ -163,6 +163,8 @@ fault_points! {
     OpenOfLiveSet,
     /// Nothing tells what an open set holds.
     OpenSetUntold,
+    /// More zeroed and lost ranges than the table holds.
+    RangesBeyondTable,
     /// Two live slots of one block.
     TwoSlots,
     /// Two live slots of one block, of which a late header names one: that one is old.

@@ -97,6 +97,7 @@ const TABLE: &[Row] = &[
     Row(&[OpenOutOfOrder], a_set_begins_a_life_that_does_not_follow),
     Row(&[OpenOfLiveSet], a_set_with_live_slots_begins_a_life),
     Row(&[OpenSetUntold], nothing_tells_what_an_open_set_holds),
+    Row(&[RangesBeyondTable], crate::lost::more_ranges_than_the_table_holds),
     Row(&[TwoSlots], || two_slots(lived(), true)),
     Row(&[LateTwoSlots], || two_slots(clean(), false)),
     Row(&[PlacedOutOfPlace], a_block_is_not_in_its_place),

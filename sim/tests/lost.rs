@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use tidegate_engine::block::{ATOM_BYTES, Span};
-use tidegate_engine::cache::format::Geometry;
+use tidegate_engine::block::{ATOM_BYTES, Block, Span};
+use tidegate_engine::cache::format::journal::Record;
+use tidegate_engine::cache::format::{Geometry, RangeKind};
 use tidegate_engine::op::{DeviceId, Zone};
 use tidegate_engine::probe::Phase;
 use tidegate_engine::request::RequestError;
@@ -15,6 +16,8 @@ use tidegate_sim::back::volatile::Survive;
 use tidegate_sim::scenario::{Scenario, plan, plan_for};
 use tidegate_sim::stamp::Stamps;
 use tidegate_sim::world::Crash;
+
+use crate::fault_points::{cut, forge, start};
 
 /// Of the range table. Losses leave two of them free.
 const ENTRIES: u32 = 8;
@@ -30,6 +33,34 @@ fn small_table() -> Scenario {
 /// Blocks far from one another.
 fn scattered(count: u64) -> Vec<u64> {
     (0..count).map(|i| i * APART).collect()
+}
+
+/// A start behind a journal that was forged to tell of so many trimmed ranges.
+fn told(ranges: u32) -> Scenario {
+    let mut scenario = small_table();
+    scenario.write(1);
+    scenario.flush();
+    cut(&mut scenario);
+    let mut forge = forge(&mut scenario);
+    let (place, mut page) = forge.journal().pop().expect("a page");
+    let trims = scattered(u64::from(ranges)).into_iter().map(|block| Record::Zero { block: Block(block), blocks: 1, kind: RangeKind::Trim });
+    page.records.extend(trims);
+    forge.set_page(place, &page);
+    start(scenario)
+}
+
+/// No engine tells of so many: the next checkpoint could not.
+pub fn more_ranges_than_the_table_holds() -> Scenario {
+    let scenario = told(ENTRIES + 1);
+    assert_eq!(*scenario.simulation.engine.phase(), Phase::Refused);
+    scenario
+}
+
+#[test]
+fn a_journal_may_tell_of_as_many_ranges_as_the_table_holds() {
+    let mut scenario = told(ENTRIES);
+    assert_eq!((scenario.snapshot().phase, scenario.snapshot().range_entries), (Phase::Serving, u64::from(ENTRIES)));
+    scenario.checkpoints(1, 40);
 }
 
 /// Writes these blocks, flushes, and lets each of them rot.

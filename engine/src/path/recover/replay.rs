@@ -35,6 +35,10 @@ impl<P: Payload> Engine<P> {
                 }
             }
         }
+        if self.table_entries() > self.config.geometry.range_entries as usize {
+            let told = format!("the journal tells of {} zeroed and lost ranges, more than the table holds", self.table_entries());
+            return self.find(FaultPoint::RangesBeyondTable, true, told);
+        }
         self.judge_lost_headers();
         if self.phase == Phase::Refused {
             return;
