@@ -43,7 +43,8 @@ fn told(ranges: u32) -> Scenario {
     cut(&mut scenario);
     let mut forge = forge(&mut scenario);
     let (place, mut page) = forge.journal().pop().expect("a page");
-    let trims = scattered(u64::from(ranges)).into_iter().map(|block| Record::Zero { block: Block(block), blocks: 1, kind: RangeKind::Trim });
+    let trims =
+        scattered(u64::from(ranges)).into_iter().map(|block| Record::Zero { block: Block(block), blocks: 1, kind: RangeKind::Trim });
     page.records.extend(trims);
     forge.set_page(place, &page);
     start(scenario)
