@@ -611,8 +611,10 @@ impl Oracle {
             let tells = told_apart && !first.optional && !self.is_at_an_end(first.write, atom);
             tally.survived(first.write, tells, &self.writes).map_err(wrong)?;
         }
-        // Whichever it was: what one came after, another of the same stamp may have replaced.
-        for lost in versions.iter().filter(|lost| !lost.optional && of(lost).life < life && !is_bypassed(lost)) {
+        // Whichever it was: what one came after, another of the same stamp may have replaced. (What is durable no crash has lost: where what a failed
+        // write has left comes back, something that had replaced both is lost.)
+        let may_be_lost = |lost: &&Version| !lost.optional && !self.is_durable(lost) && of(lost).life < life && !is_bypassed(lost);
+        for lost in versions.iter().filter(may_be_lost) {
             let is_older = |survivor: &&Version| of(survivor).acknowledged < of(lost).submitted || survivor.newer == lost.write;
             if found.iter().all(|survivor| survivor.write != lost.write && is_older(survivor)) {
                 tally.lost(lost.write, &self.writes).map_err(wrong)?;

@@ -423,6 +423,27 @@ fn what_a_failed_write_has_left_past_the_log_may_come_back_with_a_crash() {
     assert!(tell_of(&after, true).1.is_err(), "until a later write succeeds");
 }
 
+/// Seed 1810 of the refusing profile.
+#[test]
+fn what_a_failed_write_has_left_says_of_what_is_durable_not_that_it_is_lost() {
+    let story = |is_durable: bool| {
+        let (mut oracle, verdict) = tell(&[Write(1, 0, 1), Done(1), Write(2, 16, 1), Done(2)]);
+        assert_eq!(verdict, Ok(()));
+        let survived = [Crash, Read(3, 16), Sees(3, 2), Read(4, 0), Sees(4, 1)];
+        assert_eq!(go_on(&mut oracle, if is_durable { &survived } else { &[] }), Ok(()));
+        let failed = Span::new(0, 1);
+        assert_eq!(go_on(&mut oracle, &[Write(5, 0, 1)]), Ok(()));
+        oracle.bypass(failed, contents(5, failed).stamps());
+        assert_eq!(go_on(&mut oracle, &[Failed(5), Read(6, 0), Sees(6, 1), Crash, Read(7, 16), Sees(7, 2)]), Ok(()));
+        oracle
+    };
+    let sees = |is_durable, write| go_on(&mut story(is_durable), &[Read(8, 0), Sees(8, write)]);
+    assert_eq!(sees(true, 5), Ok(()));
+    assert!(sees(true, ORIGIN).is_err());
+    assert!(sees(false, 5).is_err(), "what survived was sent behind it");
+    assert_eq!(sees(false, 1), Ok(()));
+}
+
 #[test]
 fn a_failed_retry_may_be_forgotten_by_the_origin_like_what_it_retried() {
     let (mut oracle, verdict) = tell_of(&[Write(1, 0, 1), Done(1), Flush(2), Done(2), Write(3, 0, 1), Failed(3)], true);
