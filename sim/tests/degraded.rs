@@ -584,3 +584,30 @@ fn a_flush_that_comes_when_a_page_has_just_been_refused_has_it_tried_once_more()
     scenario.outcome(second).expect("it is taken now");
     assert_eq!(scenario.on_origin(1)[1], [&stamps(&parts[0])[..], &[between], &stamps(&parts[1])].concat());
 }
+
+/// Its reply is still to come when a read shows it, and something else is written there: it waits to be durable, or for another slot.
+#[test]
+fn a_write_that_was_placed_and_not_answered_never_comes_over_a_newer_one_when_the_ssd_fails() {
+    for fua in [false, true] {
+        let mut scenario = Scenario::with(|plan| plan.config.dirty_ram = if fua { 64 * 8 * ATOM_BYTES } else { 0 });
+        if fua {
+            scenario.hold(Zone::Data);
+        } else {
+            scenario.fail_next(Zone::Data, Fault::Error);
+        }
+        let (placed, older) = scenario.send_write(scenario.block(0), fua);
+        while !fua && scenario.snapshot().counters.cache_write_failures == 0 {
+            scenario.step();
+        }
+        scenario.expect(0, &older);
+        let newer = scenario.write(0);
+        assert!(!scenario.is_answered(placed));
+        let flush = scenario.send_flush();
+        scenario.cache_goes();
+        scenario.until_degraded();
+        scenario.wait(placed).expect("the origin has it");
+        scenario.wait(flush).expect("the same");
+        scenario.expect(0, &newer);
+        assert_eq!(scenario.on_origin(0)[1], stamps(&newer));
+    }
+}

@@ -6,8 +6,8 @@ use tidegate_engine::Mode;
 use tidegate_engine::block::{ATOM_BYTES, PAGE_ATOMS};
 use tidegate_engine::cache::format::{Geometry, Superblock};
 use tidegate_engine::fault_point::FaultPoint;
-use tidegate_engine::op::Zone;
-use tidegate_engine::probe::{Health, Scrub};
+use tidegate_engine::op::{DeviceId, Zone};
+use tidegate_engine::probe::{Health, Scrub, WaitReason};
 use tidegate_engine::request::RequestError;
 use tidegate_engine::time::Duration;
 use tidegate_sim::back::fault::Fault;
@@ -132,38 +132,129 @@ fn damaged_metadata_is_written_again_before_the_other_copy_is_needed() {
     assert_eq!(intact.count(), 2);
 }
 
+/// 40 blocks that the SSD alone has, and a sealed set of them that the newest map names.
+fn with_sealed_set() -> (Scenario, Vec<Stamps>, u32) {
+    let mut scenario = scrubbed();
+    let data: Vec<Stamps> = (0..40).map(|block| scenario.write(block)).collect();
+    scenario.flush();
+    scenario.checkpoints(2, 40);
+    scenario.advance(Duration::from_secs(10));
+    let set = sealed(&mut scenario, true);
+    (scenario, data, set)
+}
+
+/// When the scrubber comes to this set, both copies of its header are bad; and which of them cannot be written either.
+fn rot_headers(scenario: &mut Scenario, set: u32, fails: [bool; 2]) {
+    let geometry = scenario.geometry();
+    step_while(scenario, |scrub| scrub.sets_done != Some(set));
+    for (zone, fails) in [Zone::Header, Zone::HeaderCopy].into_iter().zip(fails) {
+        // It cannot be read, and then not be written.
+        (0..=u8::from(fails)).for_each(|_| scenario.fail_next(zone, Fault::Error));
+    }
+    scenario.rot(geometry.header(set).start + 1);
+    scenario.rot(geometry.header_copy(set).start + 1);
+}
+
+fn expect_all(scenario: &mut Scenario, data: &[Stamps]) {
+    for (block, data) in (0..).zip(data) {
+        scenario.expect(block, data);
+    }
+}
+
 /// Else nothing on the SSD would tell what the set holds, and the next start would refuse.
 #[test]
 fn a_set_of_which_neither_header_can_be_written_again_is_told_by_the_journal() {
     // Both copies are bad in each pass; which of them cannot be written either.
     for passes in [&[[true, false], [false, true]][..], &[[true, true]]] {
-        let mut scenario = scrubbed();
-        let data: Vec<Stamps> = (0..40).map(|block| scenario.write(block)).collect();
-        scenario.flush();
-        scenario.checkpoints(2, 40);
-        scenario.advance(Duration::from_secs(10));
-        let (geometry, set) = (scenario.geometry(), sealed(&mut scenario, true));
-        let before = scenario.snapshot().counters;
-        for fails in passes {
-            step_while(&mut scenario, |scrub| scrub.sets_done != Some(set));
-            for (zone, fails) in [Zone::Header, Zone::HeaderCopy].into_iter().zip(fails) {
-                // It cannot be read, and then not be written.
-                (0..=u8::from(*fails)).for_each(|_| scenario.fail_next(zone, Fault::Error));
+        for is_map_rotten in [false, true] {
+            let (mut scenario, data, set) = with_sealed_set();
+            let before = scenario.snapshot().counters;
+            for &fails in passes {
+                rot_headers(&mut scenario, set, fails);
+                step_while(&mut scenario, |scrub| scrub.sets_done == Some(set));
+                scenario.advance(Duration::from_secs(1));
             }
-            scenario.rot(geometry.header(set).start + 1);
-            scenario.rot(geometry.header_copy(set).start + 1);
-            step_while(&mut scenario, |scrub| scrub.sets_done == Some(set));
-            scenario.advance(Duration::from_secs(1));
-        }
-        let counters = scenario.snapshot().counters;
-        assert_eq!(counters.cache_write_failures - before.cache_write_failures, 2);
-        assert_eq!(counters.checkpoints - before.checkpoints, u64::from(passes.len() == 1));
-        assert_eq!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable), passes.len() == 1);
-        scenario.power_cut(Survive::None);
-        for (block, data) in (0..).zip(&data) {
-            scenario.expect(block, data);
+            let counters = scenario.snapshot().counters;
+            assert_eq!(counters.cache_write_failures - before.cache_write_failures, 2);
+            assert_eq!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable), passes.len() == 1);
+            scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
+            if is_map_rotten {
+                rot_newest_map(&mut scenario);
+            }
+            scenario.recover();
+            // What tells it stays in the log.
+            scenario.power_cut(Survive::None);
+            expect_all(&mut scenario, &data);
         }
     }
+}
+
+/// The page of the newest map that tells of the first sets.
+fn rot_newest_map(scenario: &mut Scenario) {
+    let (cache, geometry) = (scenario.simulation.scene.cache.durable(), scenario.geometry());
+    let superblock = Superblock::decode(&cache.page_bytes(geometry.superblock(0).start), 0).expect("it is well");
+    scenario.rot(geometry.map_page(superblock.checkpoint.area, 0).start + 1);
+}
+
+/// A checkpoint is under way that names the set, and there is no room in the ring beside it.
+#[test]
+fn a_set_without_a_header_is_told_when_the_ring_has_room_again_also_at_a_stop() {
+    for stops in [false, true] {
+        let (mut scenario, data, set) = with_sealed_set();
+        scenario.hold(Zone::Map);
+        let mut waiting = Vec::new();
+        let waits =
+            |scenario: &Scenario| scenario.snapshot().counters.waits.iter().any(|(why, waits)| why == WaitReason::Journal && waits > 0);
+        while !waits(&scenario) {
+            waiting.push(scenario.send_write(scenario.block(41 + waiting.len() as u64 % 8), true).0);
+            scenario.run_until_quiet();
+        }
+        rot_headers(&mut scenario, set, [true, true]);
+        while !scenario.simulation.faults().has(FaultPoint::HeaderUnwritable) {
+            scenario.step();
+        }
+        if stops {
+            scenario.begin_stop();
+        }
+        scenario.release(Zone::Map);
+        if stops {
+            scenario.until_stopped();
+            scenario.recover();
+        } else {
+            waiting.into_iter().for_each(|id| _ = scenario.wait(id).expect("there is room again"));
+            scenario.power_cut(Survive::None);
+        }
+        expect_all(&mut scenario, &data);
+    }
+}
+
+/// One copy could not be written, the other one was not tried yet.
+#[test]
+fn a_stop_waits_for_the_headers_that_are_written_again() {
+    let (mut scenario, data, set) = with_sealed_set();
+    let failures = |scenario: &Scenario| scenario.snapshot().counters.cache_write_failures;
+    let before = failures(&scenario);
+    rot_headers(&mut scenario, set, [true, false]);
+    while failures(&scenario) == before {
+        scenario.step();
+    }
+    scenario.stop();
+    scenario.recover();
+    expect_all(&mut scenario, &data);
+}
+
+/// That flush may have lost the copy that was written again, and of the other one there is nothing.
+#[test]
+fn a_header_that_was_written_again_is_so_once_more_when_the_flush_behind_it_fails() {
+    let (mut scenario, data, set) = with_sealed_set();
+    rot_headers(&mut scenario, set, [false, true]);
+    scenario.fail_next_flush(DeviceId::Cache);
+    let before = scenario.snapshot().counters.scrub_repaired_pages;
+    scenario.advance(Duration::from_secs(2));
+    let counters = scenario.snapshot().counters;
+    assert_eq!((counters.cache_flush_failures, counters.scrub_repaired_pages - before), (1, 2));
+    scenario.power_cut(Survive::None);
+    expect_all(&mut scenario, &data);
 }
 
 fn step_while(scenario: &mut Scenario, is_such: impl Fn(&Scrub) -> bool) {

@@ -191,8 +191,8 @@ impl<P: Payload> Engine<P> {
         if !due && !self.checkpoint.wanted && self.mode_to_record().is_none() {
             return false;
         }
-        // A stop waits for one only where the ring has no room for the end of what went through.
-        let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty());
+        // A stop waits for one only where the ring has no room for the end of what went through, or to tell what nothing else tells.
+        let is_ending = self.stopping && (!self.checkpoint.urgent || self.through.pages.is_empty()) && !self.has_untold();
         // Where others use up the room meanwhile, it comes at once.
         let is_low = || self.journal.free_pages() < 2 * self.restate_pages(self.checkpoint.untold);
         let waits = self.checkpoint.back_off.is_waiting(self.now) && !(self.checkpoint.is_paced && is_low());
@@ -332,12 +332,18 @@ impl<P: Payload> Engine<P> {
                 self.restate_placed(set);
                 continue;
             }
-            let entries: Vec<_> =
-                (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
-            if !entries.is_empty() {
-                self.journal.put(Slot { set, slot: 0 }, self.sets.get(set).life, false, true, &entries);
-                self.note_record();
-            }
+            self.restate_set(set);
+        }
+        self.forget_untold();
+    }
+
+    /// Tells again what the slots of a set hold.
+    pub(super) fn restate_set(&mut self, set: u32) {
+        let entries: Vec<_> =
+            (0..self.sets.next_slot(set)).map(|slot| self.sets.entry(Slot { set, slot }, |block| self.full(block))).collect();
+        if !entries.is_empty() {
+            self.journal.put(Slot { set, slot: 0 }, self.sets.get(set).life, false, true, &entries);
+            self.note_record();
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Degraded {
     wanted: bool,
     /// Between two tries of the host.
     pub back_off: BackOff,
-    /// Requests whose durability was promised by the SSD: once fenced, the origin keeps the promise.
+    /// Requests that the SSD was to answer: once fenced, the origin keeps what they are promised.
     promised: Vec<usize>,
     /// What memory has of dirty blocks goes home from there.
     pub rescue: Option<Rescue>,
@@ -149,7 +149,7 @@ impl<P: Payload> Engine<P> {
 
     // --- failing ---
 
-    /// The SSD takes no writes any more. Requests that waited for it begin again when the host knows.
+    /// The SSD takes no writes any more. Requests that waited for it go on when the host knows.
     pub(super) fn fail_cache(&mut self) {
         if self.has_cache_failed() {
             return;
@@ -165,7 +165,7 @@ impl<P: Payload> Engine<P> {
             // A page may be all that there is of its block.
             memory.hold(true);
         }
-        self.give_back_writes();
+        self.promise_placed();
         self.close_untouched();
         let promised = self.take_promised();
         self.degraded.promised.extend(promised);
@@ -174,32 +174,29 @@ impl<P: Payload> Engine<P> {
         }
     }
 
-    /// The requests whose data was on its way to the SSD take their turn again, the oldest first.
-    fn give_back_writes(&mut self) {
-        let mut writers = self.forget_retries();
-        writers.extend(self.forget_gathered());
+    /// The requests whose data was on its way to the SSD: what they brought is pinned, has its place in the order of all, and goes home from memory.
+    /// Placed again it would come over what others have written since.
+    fn promise_placed(&mut self) {
+        let mut waiting = self.forget_retries();
+        waiting.extend(self.forget_gathered());
         for (_, write) in self.writes.iter_mut() {
-            writers.extend(write.requests.drain(..));
+            waiting.extend(write.requests.drain(..));
         }
         // A read that waits for several fills waits for each of them.
-        let fills: Vec<usize> =
-            writers.iter().copied().filter(|&number| matches!(self.requests.get(number).stage, Stage::Reading(_))).collect();
-        writers.retain(|number| !fills.contains(number));
+        let (fills, mut placed): (Vec<usize>, Vec<usize>) =
+            waiting.into_iter().partition(|&number| matches!(self.requests.get(number).stage, Stage::Reading(_)));
         fills.into_iter().for_each(|number| self.filled(number));
-        writers.sort_by_key(|&number| (self.requests.get(number).arrived, self.requests.get(number).request.id));
-        writers.dedup();
-        for &number in &writers {
-            let active = self.requests.get_mut(number);
-            active.stage = Stage::Waiting;
-            // What has begun goes home whatever is answered: it is too late to refuse it.
-            if let Command::Zero { fast, .. } = &mut active.request.command {
-                *fast = false;
-            }
-        }
-        // Whoever has locked blocks comes first: the others may wait for those.
-        let is_locked = |number: &usize| self.locks.iter().any(|lock| lock.request == *number);
-        let (locked, rest): (Vec<usize>, Vec<usize>) = self.intake.drain(..).partition(is_locked);
-        self.intake.extend(locked.into_iter().chain(writers).chain(rest));
+        placed.sort_by_key(|&number| (self.requests.get(number).arrived, self.requests.get(number).request.id));
+        placed.dedup();
+        placed.into_iter().for_each(|number| self.await_fence(number));
+    }
+
+    /// It has its place, and is answered by whoever has it when the host has written down that it is not the SSD.
+    fn await_fence(&mut self, number: usize) {
+        let active = self.requests.get_mut(number);
+        active.stage = Stage::Promised;
+        active.waits = WaitReason::Fence;
+        self.degraded.promised.push(number);
     }
 
     /// A promise that the SSD cannot give. Returns false if it works.
@@ -207,12 +204,7 @@ impl<P: Payload> Engine<P> {
         match self.degraded.health {
             Health::Whole => return false,
             Health::Unfenced => self.answer(number, Err(RequestError::Io)),
-            Health::Fencing => {
-                let active = self.requests.get_mut(number);
-                active.stage = Stage::Promised;
-                active.waits = WaitReason::Fence;
-                self.degraded.promised.push(number);
-            }
+            Health::Fencing => self.await_fence(number),
             Health::Degraded => self.settle(number),
         }
         true
@@ -272,7 +264,7 @@ impl<P: Payload> Engine<P> {
             self.tell_loss(&mut promised);
         }
         for number in promised {
-            self.settle(number);
+            if self.may_be_lost(number) { self.acknowledge_passed(number) } else { self.settle(number) }
         }
     }
 

@@ -283,6 +283,7 @@ impl<P: Payload> Engine<P> {
         }
         // And a copy that has ended alone: the other one may fail, and then this would be all there is.
         self.sets.doubt_headers();
+        self.scrubber.doubt_repair();
         self.checkpoint_flush_failed();
         self.flushes.want(active.group);
         self.flushes.back_off.failed(self.now);

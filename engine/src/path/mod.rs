@@ -355,6 +355,7 @@ impl<P: Payload> Engine<P> {
         again |= self.pump_mode();
         self.pump_detach();
         self.hurry_late_headers();
+        self.pump_untold();
         again |= self.pump_checkpoint();
         self.pump_own_flush();
         self.pump_pages();

@@ -153,6 +153,7 @@ impl<P: Payload> Engine<P> {
             Owner::Headers { first, sets } => self.headers_done(first, sets, Err(DeviceError::Medium)),
             Owner::Map => self.map_done(Err(DeviceError::Medium)),
             Owner::Superblock { copy } => self.superblock_done(copy, Err(DeviceError::Medium)),
+            Owner::Scrub(step) => return self.scrubber.repeats(step),
             Owner::Read { .. }
             | Owner::Ahead { .. }
             | Owner::Merge { .. }
@@ -171,8 +172,6 @@ impl<P: Payload> Engine<P> {
             | Owner::Mark { .. }
             | Owner::Gauge
             | Owner::Recovery(_)
-            // The next pass looks again.
-            | Owner::Scrub(_)
             // Nothing depends on it.
             | Owner::Discard { .. }
             | Owner::Spin => return false,

@@ -105,7 +105,7 @@ pub(super) struct Unread {
 pub(super) enum Step {
     Slots { first: Slot, slots: u32, before: Option<Unread> },
     Header { set: u32, copy: bool },
-    HeaderRepair { set: u32 },
+    HeaderRepair { set: u32, copy: bool },
     Superblock { copy: u32 },
     Map { of: MapRef, page: u32, pages: u32 },
     Journal { place: u32, seq: u64, pages: u32 },
@@ -131,8 +131,8 @@ pub(super) struct Scrubber {
     given: u64,
     /// Copies of a header that are bad.
     repairs: VecDeque<(u32, bool)>,
-    /// A flush that a repair waits for, before the other copy is touched.
-    repaired_by: Option<u64>,
+    /// A copy that was written again, and the flush that it waits for before the other one is touched.
+    repaired: Option<((u32, bool), u64)>,
     /// Copies of the header that was read last which are bad, and cannot be written either.
     unrepaired: u8,
     /// Operations under way.
@@ -150,7 +150,7 @@ impl Default for Scrubber {
             unread: VecDeque::new(),
             given: 0,
             repairs: VecDeque::new(),
-            repaired_by: None,
+            repaired: None,
             unrepaired: 0,
             running: Vec::new(),
             due: Instant::ZERO,
@@ -162,6 +162,25 @@ impl Default for Scrubber {
 impl Scrubber {
     pub fn is_busy(&self) -> bool {
         !self.running.is_empty()
+    }
+    /// Something is being written again, or about to be.
+    pub fn is_repairing(&self) -> bool {
+        !self.repairs.is_empty() || self.repaired.is_some()
+    }
+    /// A flush has failed: what was written again before it may be gone.
+    pub fn doubt_repair(&mut self) {
+        self.repairs.extend(self.repaired.take().map(|(header, _)| header));
+    }
+    /// The same of what was on its way then, if it is a repair.
+    pub fn repeats(&mut self, step: Step) -> bool {
+        let Step::HeaderRepair { set, copy } = step else { return false };
+        self.end_step(step);
+        self.repairs.push_back((set, copy));
+        true
+    }
+    fn end_step(&mut self, step: Step) {
+        let ended = self.running.iter().position(|running| std::mem::discriminant(running) == std::mem::discriminant(&step));
+        self.running.remove(ended.expect("this step is under way"));
     }
     /// Checkpoints have to wait.
     pub fn reads_metadata(&self) -> bool {
@@ -203,7 +222,9 @@ impl<P: Payload> Engine<P> {
     }
 
     fn may_scrub(&self) -> bool {
-        let is_whole = self.recovery.is_none() && !self.has_cache_failed() && (!self.stopping || self.is_scrub_awaited());
+        // A stop waits for what is written again, and for nothing else.
+        let is_wanted = !self.stopping || self.scrubber.is_repairing() || self.is_scrub_awaited();
+        let is_whole = self.recovery.is_none() && !self.has_cache_failed() && is_wanted;
         self.config.scrub_rate > 0 && is_whole && !self.scrubber.is_busy()
     }
 
@@ -214,7 +235,7 @@ impl<P: Payload> Engine<P> {
 
     pub(super) fn scrub_deadline(&self) -> Option<Instant> {
         let due = || match self.requests.is_empty() {
-            _ if self.is_scrub_awaited() => self.now,
+            _ if self.stopping || self.is_scrub_awaited() => self.now,
             // Checkpoints wait.
             _ if self.scrubber.doubts_metadata() => self.scrubber.due,
             true => self.scrubber.due,
@@ -244,11 +265,15 @@ impl<P: Payload> Engine<P> {
     }
 
     fn scrub_on(&mut self) {
-        if let Some(flush) = self.scrubber.repaired_by {
+        if let Some(((set, _), flush)) = self.scrubber.repaired {
             if !self.flushes.has_succeeded(flush) {
                 return;
             }
-            self.scrubber.repaired_by = None;
+            self.scrubber.repaired = None;
+            self.sets.get_mut(set).pins -= 1;
+            if self.stopping && self.scrubber.repairs.is_empty() {
+                return;
+            }
         }
         if let Some((set, copy)) = self.scrubber.repairs.pop_front() {
             return self.repair_header(set, copy);
@@ -404,25 +429,24 @@ impl<P: Payload> Engine<P> {
         let geometry = self.config.geometry;
         let (zone, span) = if copy { (Zone::HeaderCopy, geometry.header_copy(set)) } else { (Zone::Header, geometry.header(set)) };
         let payload = P::from_bytes(&self.header_of(set).encode(&geometry, self.config.format, copy));
-        let step = Step::HeaderRepair { set };
+        let step = Step::HeaderRepair { set, copy };
         self.scrubber.running.push(step);
         self.start(DeviceId::Cache, Class::Scrub, Action::Write(zone, span, [payload].into()), Owner::Scrub(step));
     }
 
-    fn header_repaired(&mut self, set: u32, result: Result<Answer<P>, DeviceError>) {
-        self.sets.get_mut(set).pins -= 1;
+    fn header_repaired(&mut self, set: u32, copy: bool, result: Result<Answer<P>, DeviceError>) {
         match result {
             Ok(_) => {
                 self.counters.scrub_repaired_pages += 1;
-                self.scrubber.repaired_by = Some(self.flushes.want_after_now());
+                self.scrubber.repaired = Some(((set, copy), self.flushes.want_after_now()));
             }
             // The next pass finds it again; but of a set that has none at all nothing on the SSD would tell.
             Err(_) => {
+                self.sets.get_mut(set).pins -= 1;
                 self.counters.cache_write_failures += 1;
                 self.scrubber.unrepaired += 1;
                 if self.scrubber.unrepaired == 2 {
                     self.give_up_header(set);
-                    self.repair_by_checkpoint(None);
                 }
             }
         }
@@ -589,12 +613,11 @@ impl<P: Payload> Engine<P> {
     // --- the end of a step ---
 
     pub(super) fn scrub_done(&mut self, step: Step, result: Result<Answer<P>, DeviceError>) {
-        let ended = self.scrubber.running.iter().position(|running| std::mem::discriminant(running) == std::mem::discriminant(&step));
-        self.scrubber.running.remove(ended.expect("this step is under way"));
+        self.scrubber.end_step(step);
         match step {
             Step::Slots { first, slots, before } => self.slots_scrubbed((first, slots), before, result),
             Step::Header { set, copy } => self.header_scrubbed(set, copy, result),
-            Step::HeaderRepair { set } => self.header_repaired(set, result),
+            Step::HeaderRepair { set, copy } => self.header_repaired(set, copy, result),
             Step::Superblock { copy } => self.superblock_scrubbed(copy, result),
             Step::Map { of, page, pages } => self.map_scrubbed(of, page, pages, result),
             Step::Journal { place, seq, pages } => self.journal_scrubbed(place, seq, pages, result),

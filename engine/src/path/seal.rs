@@ -6,9 +6,9 @@
 //! [`Sets::is_reusable`](crate::cache::sets::Sets::is_reusable) says so (`release`).
 
 use crate::block::{Slot, Span};
-use crate::cache::format::Position;
 use crate::cache::format::header::Header;
 use crate::cache::format::journal::Record;
+use crate::cache::format::{Position, SetState};
 use crate::cache::sets::{HeaderState, Set};
 use crate::cache::stream::Stream;
 use crate::fault_point::FaultPoint;
@@ -30,6 +30,8 @@ pub(super) struct HeaderWrites {
     pub due: Vec<u32>,
     /// Sets whose headers were written and not flushed.
     pub written: Vec<u32>,
+    /// Sets with the lives whose headers were given up, while nothing tells what they hold.
+    untold: Vec<(u32, u64)>,
     /// Sets whose headers are being written.
     under_way: u32,
     /// As they were last looked at. Nothing has become possible until this is another.
@@ -181,11 +183,51 @@ impl<P: Payload> Engine<P> {
         };
     }
 
-    /// Of a set that had a header neither copy is good any more, and neither can be written: from the next checkpoint on the journal tells its slots.
+    /// Of a set that had a header neither copy is good any more, and neither can be written: the journal is to tell its slots.
     pub(super) fn give_up_header(&mut self, set: u32) {
         self.meet(FaultPoint::HeaderUnwritable);
         let info = self.sets.get_mut(set);
         (info.header, info.header_failures) = (HeaderState::Unwritable, HEADER_TRIES);
+        self.header_writes.untold.push((set, info.life));
+    }
+
+    /// Tells what sets hold of which nothing else does, in a group of its own like that of a checkpoint. Where the ring has no room for it, the next
+    /// checkpoint tells them.
+    pub(super) fn pump_untold(&mut self) {
+        if !self.header_writes.untold.is_empty() && self.recovery.is_none() && !self.has_cache_failed() {
+            self.tell_untold();
+        }
+    }
+
+    #[cold]
+    fn tell_untold(&mut self) {
+        let mut untold = std::mem::take(&mut self.header_writes.untold);
+        untold.retain(|&(set, life)| {
+            let info = self.sets.get(set);
+            info.life == life && info.state == SetState::Sealed && info.live_count > 0 && info.header != HeaderState::Durable
+        });
+        let entries: u64 = untold.iter().map(|&(set, _)| u64::from(self.sets.next_slot(set))).sum();
+        if !self.journal_has_room(entries + 2) {
+            self.header_writes.untold = untold;
+            self.checkpoint.urgent = true;
+            return self.want_checkpoint(None);
+        }
+        if !untold.is_empty() {
+            self.close_group();
+            untold.into_iter().for_each(|(set, _)| self.restate_set(set));
+            let group = self.close_group();
+            self.flushes.want(group);
+        }
+    }
+
+    /// Is there a set of which nothing tells what it holds?
+    pub(super) fn has_untold(&self) -> bool {
+        !self.header_writes.untold.is_empty()
+    }
+
+    /// A checkpoint has told those of which no header is under way.
+    pub(super) fn forget_untold(&mut self) {
+        self.header_writes.untold.retain(|&(set, _)| self.sets.get(set).header != HeaderState::Unwritable);
     }
 
     /// A flush would free a set.

@@ -72,6 +72,9 @@ impl<P: Payload> Engine<P> {
         if !is_home || !self.is_through_settled() {
             return;
         }
+        if self.scrubber.is_repairing() || self.has_untold() {
+            return;
+        }
         if !self.journal.is_group_empty() {
             let group = self.close_group();
             self.flushes.want(group);

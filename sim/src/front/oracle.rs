@@ -66,8 +66,10 @@ struct Version {
     write: u32,
     /// From when on it is not current any more; reads that arrive later must not see it.
     dead: Moment,
-    /// A write that a read has shown to be newer, though it was submitted before this one was acknowledged.
+    /// A write that a read has shown to be newer, though one was submitted before the other was acknowledged.
     newer: u32,
+    /// When a read first showed it, and nothing else can have: what is submitted later comes after it, though it may not be answered yet.
+    shown: Moment,
     optional: bool,
     /// It was read after a crash: as good as durable, whatever became of its write elsewhere.
     settled: bool,
@@ -147,7 +149,8 @@ pub struct Oracle {
 impl Oracle {
     /// Of a volume whose atoms hold `first` in the beginning, durably.
     pub fn new(geometry: &Geometry, first: impl Fn(u64) -> u64) -> Self {
-        let version = |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, optional: false, settled: true };
+        let version =
+            |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, shown: NEVER, optional: false, settled: true };
         let span = Span::new(0, geometry.volume_atoms);
         let origin = Write { acknowledged: 0, durable: true, ..Write::new(span, "origin", 0) };
         Oracle {
@@ -239,7 +242,7 @@ impl Oracle {
                 self.tidy(atom, oldest_read);
             }
             let stamp = stamp(atom);
-            let version = Version { stamp, write, dead: NEVER, newer: NEVER, optional: what == TRIM, settled: false };
+            let version = Version { stamp, write, dead: NEVER, newer: NEVER, shown: NEVER, optional: what == TRIM, settled: false };
             self.atoms[atom as usize].push(version);
         }
         Pending::Write { write, fua, since: self.clock, ignored: self.ignored_trims }
@@ -330,8 +333,12 @@ impl Oracle {
         }
         for atom in span.start..span.end() {
             for version in self.atoms[atom as usize].iter_mut().rev() {
-                if version.dead == NEVER && version.write != write && self.writes[version.write as usize].acknowledged < submitted {
+                let answered = self.writes[version.write as usize].acknowledged;
+                if version.dead == NEVER && version.write != write && answered.min(version.shown) < submitted {
                     version.dead = now;
+                    if answered >= submitted {
+                        version.newer = write;
+                    }
                 }
             }
         }
@@ -462,6 +469,9 @@ impl Oracle {
             let of = &writes[version.write as usize];
             if version.write == write {
                 version.optional &= of.failed || shown != write;
+                if shown == write {
+                    version.shown = now.min(version.shown);
+                }
             } else if version.dead == NEVER
                 && version.stamp != stamp
                 && of.acknowledged < arrived
@@ -704,6 +714,9 @@ impl Oracle {
         let writes = &self.writes;
         for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(writes, version.newer)) {
             (version.dead, version.newer) = (NEVER, NEVER);
+        }
+        for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(writes, version.write)) {
+            version.shown = NEVER;
         }
         self.forgot = self.now;
     }

@@ -471,6 +471,17 @@ fn what_a_write_that_is_not_answered_has_shown_goes_with_an_origin_that_forgets_
     assert!(go_on(&mut oracle, &[Done(2), Read(5, 0), Sees(5, 1)]).is_err(), "it is answered");
 }
 
+#[test]
+fn what_a_read_has_shown_comes_before_what_is_written_behind_it_though_it_is_answered_later() {
+    let shown = [Write(1, 0, 1), Read(2, 0), Sees(2, 1), Write(3, 0, 1), Done(3)];
+    let story = |end: &[Step]| go_on(&mut tell(&shown).0, end);
+    assert_eq!(story(&[Done(1), Read(4, 0), Sees(4, 3)]), Ok(()));
+    assert!(story(&[Read(4, 0), Sees(4, 1)]).is_err() && story(&[Done(1), Read(4, 0), Sees(4, 1)]).is_err());
+    assert_eq!(story(&[Crash, Read(4, 0), Sees(4, 1)]), Ok(()), "nothing was flushed");
+    assert!(story(&[Flush(4), Done(4), Crash, Read(5, 0), Sees(5, 1)]).is_err());
+    kept(&[Write(1, 0, 1), Write(3, 0, 1), Done(3), Read(4, 0), Sees(4, 1)]);
+}
+
 /// Seed 2840029 of the refusing profile.
 #[test]
 fn what_a_read_has_seen_before_the_origin_forgot_it_is_nothing_that_later_ones_must_see() {

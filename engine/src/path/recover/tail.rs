@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::block::{Block, Slot, Span};
-use crate::cache::format::Entry;
 use crate::cache::format::journal::Record;
+use crate::cache::format::{Entry, SetState};
 use crate::fault_point::FaultPoint;
 use crate::number::NumberMap;
 use crate::op::{Action, Answer, Class, DeviceError, DeviceId, Zone};
@@ -118,15 +118,32 @@ impl<P: Payload> Engine<P> {
                 accepted = group + 1;
             }
         }
-        // What a checkpoint that never ended has told again says nothing new: without it the ring has as much room as before, however often
-        // that happens. The first group is told for the checkpoint that counts.
-        while accepted > durable.max(1) && self.is_restate(accepted - 1) {
+        // What a checkpoint that never ended has told again says nothing new, but of a set whose header was given up since the one that counts: without
+        // it the ring has as much room as before, however often that happens. The first group is told for the checkpoint that counts.
+        while accepted > durable.max(1) && self.is_restate(accepted - 1) && !self.tells_first(accepted - 1) {
             accepted -= 1;
         }
         accepted
     }
 
-    /// A checkpoint tells again in a group of its own.
+    /// Is this group the first that tells what a set holds which the map calls sealed? Its header was there when the map was written, and cannot be
+    /// relied on since.
+    fn tells_first(&self, group: usize) -> bool {
+        let recovery = self.recovery.as_ref().expect("recovery is under way");
+        let told = |record: &Record| match record {
+            Record::Put { slot, life, restate: true, .. } => Some((slot.set, *life)),
+            _ => None,
+        };
+        let is_sealed = |&(set, life): &(u32, u32)| {
+            let map = &recovery.sets[set as usize];
+            map.state == SetState::Sealed && map.life as u32 == life && !map.live.is_empty()
+        };
+        let sealed: Vec<(u32, u32)> = self.records(group..group + 1).filter_map(told).filter(is_sealed).collect();
+        let is_told_before = |set: &(u32, u32)| self.records(0..group).filter_map(told).any(|other| other == *set);
+        !sealed.iter().all(is_told_before)
+    }
+
+    /// A checkpoint tells again in a group of its own, and so does what is told because nothing else does.
     pub(super) fn is_restate(&self, group: usize) -> bool {
         self.records(group..group + 1).any(|record| matches!(record, Record::Put { restate: true, .. }))
     }
