@@ -175,7 +175,7 @@ impl<P: Payload> Engine<P> {
     }
 
     /// The requests whose data was on its way to the SSD: what they brought is pinned, has its place in the order of all, and goes home from memory.
-    /// Placed again it would come over what others have written since.
+    /// Placed again it would come over what others have written since. Nobody is answered from memory alone who was to be answered by the SSD.
     fn promise_placed(&mut self) {
         let mut waiting = self.forget_retries();
         waiting.extend(self.forget_gathered());
@@ -264,7 +264,7 @@ impl<P: Payload> Engine<P> {
             self.tell_loss(&mut promised);
         }
         for number in promised {
-            if self.may_be_lost(number) { self.acknowledge_passed(number) } else { self.settle(number) }
+            self.settle(number);
         }
     }
 

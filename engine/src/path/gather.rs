@@ -78,13 +78,9 @@ impl Burst {
 impl<P: Payload> Engine<P> {
     /// Is this write acknowledged before it is on the SSD?
     pub(super) fn acknowledges_early(&self, number: usize) -> bool {
-        self.may_be_lost(number) && self.config.dirty_ram > 0 && self.config.placement == Placement::Log
-    }
-
-    /// Is it a write that is promised nothing until a FLUSH comes?
-    pub(super) fn may_be_lost(&self, number: usize) -> bool {
         let command = &self.requests.get(number).request.command;
-        matches!(command, Command::Write { fua: false, .. } | Command::Zero { fua: false, .. })
+        let may_be_lost = matches!(command, Command::Write { fua: false, .. } | Command::Zero { fua: false, .. });
+        may_be_lost && self.config.dirty_ram > 0 && self.config.placement == Placement::Log
     }
 
     /// So many more blocks, and more would be in memory alone than may be. What fronts have not made use of is taken back for them. Where nothing is,
