@@ -181,6 +181,7 @@ fn a_set_of_which_neither_header_can_be_written_again_is_told_by_the_journal() {
             }
             let counters = scenario.snapshot().counters;
             assert_eq!(counters.cache_write_failures - before.cache_write_failures, 2);
+            assert_eq!(counters.checkpoints, before.checkpoints, "it needs none");
             assert_eq!(scenario.simulation.faults().has(FaultPoint::HeaderUnwritable), passes.len() == 1);
             scenario.crash(Crash::Power { cache: Survive::None, origin: Survive::None });
             if is_map_rotten {

@@ -27,6 +27,7 @@
 //!
 //! Without the cache the origin is the only medium. What only the failed cache has is given up, and the next FLUSH says so, once.
 
+mod faults;
 mod grow;
 mod loss;
 mod parts;
@@ -73,6 +74,12 @@ struct Version {
     optional: bool,
     /// It was read after a crash: as good as durable, whatever became of its write elsewhere.
     settled: bool,
+}
+
+impl Version {
+    fn new(stamp: u64, write: u32) -> Self {
+        Version { stamp, write, dead: NEVER, newer: NEVER, shown: NEVER, optional: false, settled: false }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -149,8 +156,7 @@ pub struct Oracle {
 impl Oracle {
     /// Of a volume whose atoms hold `first` in the beginning, durably.
     pub fn new(geometry: &Geometry, first: impl Fn(u64) -> u64) -> Self {
-        let version =
-            |atom| Version { stamp: first(atom), write: FIRST, dead: NEVER, newer: NEVER, shown: NEVER, optional: false, settled: true };
+        let version = |atom| Version { settled: true, ..Version::new(first(atom), FIRST) };
         let span = Span::new(0, geometry.volume_atoms);
         let origin = Write { acknowledged: 0, durable: true, ..Write::new(span, "origin", 0) };
         Oracle {
@@ -241,9 +247,7 @@ impl Oracle {
             if self.atoms[atom as usize].len().is_multiple_of(TIDY) {
                 self.tidy(atom, oldest_read);
             }
-            let stamp = stamp(atom);
-            let version = Version { stamp, write, dead: NEVER, newer: NEVER, shown: NEVER, optional: what == TRIM, settled: false };
-            self.atoms[atom as usize].push(version);
+            self.atoms[atom as usize].push(Version { optional: what == TRIM, ..Version::new(stamp(atom), write) });
         }
         Pending::Write { write, fua, since: self.clock, ignored: self.ignored_trims }
     }
@@ -667,27 +671,7 @@ impl Oracle {
         judged.map_err(|broken| Broken(format!("the origin alone: {}", broken.0)))
     }
 
-    // --- faults ---
-
-    /// The slot that holds (or should hold) these atoms was hit: what was written so far to their blocks may be lost.
-    pub fn hurt(&mut self, stamps: &[u64]) {
-        self.hurt.resize(self.atoms.len(), 0);
-        for &stamp in stamps {
-            if let Some((_, atom)) = meaning(stamp)
-                && atom < self.volume_atoms()
-            {
-                self.hurt_block(atom / self.block_atoms);
-            }
-        }
-        // Zeros do not tell whose they are.
-        if stamps.contains(&0) {
-            for block in 0..self.volume_atoms().div_ceil(self.block_atoms) {
-                if self.block(block).any(|atom| self.atoms[atom as usize].iter().any(|version| version.stamp == 0)) {
-                    self.hurt_block(block);
-                }
-            }
-        }
-    }
+    // --- blocks ---
 
     /// Is this atom in a block of which the write has a part only, beside other blocks?
     fn is_at_an_end(&self, write: u32, atom: u64) -> bool {
@@ -699,55 +683,6 @@ impl Oracle {
 
     fn block(&self, block: u64) -> std::ops::Range<u64> {
         block * self.block_atoms..((block + 1) * self.block_atoms).min(self.volume_atoms())
-    }
-
-    fn hurt_block(&mut self, block: u64) {
-        let mark = self.writes.len() as u32;
-        for atom in self.block(block) {
-            self.hurt[atom as usize] = mark;
-        }
-    }
-
-    /// The origin has lost any part of what was not flushed there: what only a failed write had put there may be what it was before, or one
-    /// that has not been answered.
-    pub fn origin_forgot(&mut self) {
-        let writes = &self.writes;
-        for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(writes, version.newer)) {
-            (version.dead, version.newer) = (NEVER, NEVER);
-        }
-        for version in self.atoms.iter_mut().flatten().filter(|version| is_unpromised(writes, version.write)) {
-            version.shown = NEVER;
-        }
-        self.forgot = self.now;
-    }
-
-    /// The origin failed to give `span` just now.
-    pub fn unread(&mut self, span: Span) {
-        self.unread.resize(self.atoms.len(), 0);
-        for atom in span.start..span.end() {
-            self.unread[atom as usize] = self.now + 1;
-        }
-    }
-
-    /// May a version of this atom that is current, or was at `arrived`, be lost?
-    fn is_hurt(&self, atom: u64, arrived: Moment) -> bool {
-        let Some(&mark) = self.hurt.get(atom as usize) else { return false };
-        self.atoms[atom as usize].iter().any(|version| version.dead > arrived && version.write < mark)
-    }
-
-    /// Was a block that `span` touches hit?
-    fn touches_hurt(&self, span: Span) -> bool {
-        let blocks = span.start / self.block_atoms..span.end().div_ceil(self.block_atoms);
-        !self.hurt.is_empty() && blocks.flat_map(|block| self.block(block)).any(|atom| self.hurt[atom as usize] > 0)
-    }
-
-    /// May a read of `span` that arrived at `arrived` fail?
-    fn may_fail(&self, span: Span, arrived: Moment) -> Verdict {
-        let excused = |atom: u64| self.is_hurt(atom, arrived) || self.unread.get(atom as usize).is_some_and(|&when| when > arrived);
-        if (span.start..span.end()).any(excused) {
-            return Ok(());
-        }
-        Err(Broken(format!("a read of {span:?} failed although nothing there was hit; {}", self.story(span.start))))
     }
 
     // --- words ---

@@ -31,8 +31,7 @@ impl Oracle {
         for atom in spans.iter().flat_map(|span| span.start..span.end()) {
             let stamps = holds(atom);
             let settled = stamps.iter().all(|stamp| *stamp == stamps[0]);
-            let version =
-                |stamp: &u64| Version { stamp: *stamp, write: FIRST, dead: NEVER, newer: NEVER, shown: NEVER, optional: false, settled };
+            let version = |stamp: &u64| Version { settled, ..Version::new(*stamp, FIRST) };
             let held = if settled { &stamps[..1] } else { &stamps[..] };
             self.atoms[atom as usize] = held.iter().map(version).collect();
         }
